@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"railhead/cmd/railhead/bench"
+	"railhead/cmd/railhead/bench/kv"
 	"railhead/cmd/railhead/bench/moe"
 	"railhead/cmd/railhead/certs"
 	"railhead/cmd/railhead/demo"
@@ -56,7 +57,7 @@ func rootCommand() *cobra.Command {
 		return cli.Usagef("%w; see `%s --help`", err, cmd.CommandPath())
 	})
 	root.SetHelpCommand(helpCommand())
-	root.AddCommand(serve.Command(), run.Command(), demo.Command(), bench.Command(moe.Command()), tune.Command(), status.Command(),
+	root.AddCommand(serve.Command(), run.Command(), demo.Command(), bench.Command(moe.Command(), kv.Command()), tune.Command(), status.Command(),
 		trace.Command(), topo.Command(), predict.Command(), certs.Command(), proxy.Command(), ranks.Command(rankKinds()...))
 	return root
 }

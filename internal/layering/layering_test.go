@@ -140,7 +140,7 @@ var mayImport = map[string][]string{
 	},
 	// A command family imports no other one: what two of them do is in cmd/railhead/internal.
 	"railhead/cmd/railhead": {
-		"railhead/cmd/railhead/bench", "railhead/cmd/railhead/bench/moe", "railhead/cmd/railhead/certs", "railhead/cmd/railhead/demo", "railhead/cmd/railhead/internal/cli",
+		"railhead/cmd/railhead/bench", "railhead/cmd/railhead/bench/kv", "railhead/cmd/railhead/bench/moe", "railhead/cmd/railhead/certs", "railhead/cmd/railhead/demo", "railhead/cmd/railhead/internal/cli",
 		"railhead/cmd/railhead/internal/measure", "railhead/cmd/railhead/internal/ranks", "railhead/cmd/railhead/predict", "railhead/cmd/railhead/proxy", "railhead/cmd/railhead/run",
 		"railhead/cmd/railhead/serve", "railhead/cmd/railhead/status", "railhead/cmd/railhead/topo", "railhead/cmd/railhead/trace",
 		"railhead/cmd/railhead/tune", "railhead/server",
@@ -149,6 +149,10 @@ var mayImport = map[string][]string{
 		"railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/measure", "railhead/cmd/railhead/internal/private",
 		"railhead/cmd/railhead/internal/ranks", "railhead/engine/plan", "railhead/engine/tuner", "railhead/internal/ncclstyle", "railhead/internal/sizeplot",
 		"railhead/internal/wire",
+	},
+	"railhead/cmd/railhead/bench/kv": {
+		"railhead/client", "railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/private", "railhead/cmd/railhead/internal/ranks",
+		"railhead/internal/ncclstyle",
 	},
 	"railhead/cmd/railhead/bench/moe": {
 		"railhead/alltoall", "railhead/client", "railhead/cmd/railhead/internal/cli", "railhead/cmd/railhead/internal/experts",

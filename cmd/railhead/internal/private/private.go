@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"railhead/internal/tempdir"
 	"railhead/server"
@@ -18,7 +19,12 @@ type Daemon struct {
 }
 
 // Start starts a daemon that uses the user's tuning tables.
-func Start() (*Daemon, error) { return start(func(string) string { return "" }) }
+func Start() (*Daemon, error) { return StartWithProxyThreads(0) }
+
+// StartWithProxyThreads starts one whose proxy copies with so many threads; 0 = the default.
+func StartWithProxyThreads(threads int) (*Daemon, error) {
+	return start(func(string) string { return "" }, "/proc/self/exe", "proxy", "--threads", strconv.Itoa(threads))
+}
 
 // StartUntuned starts one that uses no tuning table.
 func StartUntuned() (*Daemon, error) {
@@ -31,7 +37,7 @@ func StartTuned(tables string) (*Daemon, error) {
 }
 
 // start starts a daemon in a directory of its own. tables returns the directory of its tuning tables, "" for the user's.
-func start(tables func(dir string) string) (*Daemon, error) {
+func start(tables func(dir string) string, proxy ...string) (*Daemon, error) {
 	dir, err := tempdir.Make()
 	if err != nil {
 		return nil, fmt.Errorf("private daemon: %w", err)
@@ -44,7 +50,7 @@ func start(tables func(dir string) string) (*Daemon, error) {
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	s, err := server.Start(server.Config{
-		SocketPath: socket, AdminAddr: "127.0.0.1:0", TuneDir: tables(dir.Path()), Log: log,
+		SocketPath: socket, AdminAddr: "127.0.0.1:0", TuneDir: tables(dir.Path()), Log: log, ProxyCommand: proxy,
 	})
 	if err != nil {
 		_ = dir.Remove()
