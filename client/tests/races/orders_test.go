@@ -96,7 +96,7 @@ func first(arguments string) string {
 
 func TestTheLibrarysOrdersAreThoseOfTheRecord(t *testing.T) {
 	var lines []string
-	for _, folder := range []string{"base", "session", "comm", "memory", "collectives", "ep", "device", "device/cpu", "device/cuda", "../kernels/host"} {
+	for _, folder := range []string{"base", "session", "comm", "memory", "collectives", "ep", "kv", "device", "device/cpu", "device/cuda", "../kernels/host"} {
 		for _, pattern := range []string{"*.cc", "*.h"} {
 			files, err := filepath.Glob(filepath.Join("../..", folder, pattern))
 			if err != nil {
