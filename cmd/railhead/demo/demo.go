@@ -34,7 +34,9 @@ type Report struct {
 	Ops    []Op   `json:"ops"`
 	// Replays are those of the steps' graph, on GPUs. There the last of ops has the times of a replay divided by its calls in it, and no operation waits.
 	Replays *Replays `json:"replays,omitempty"`
-	Error   string   `json:"error,omitempty"`
+	// HandOver is a transfer of a sequence's KV cache in host memory.
+	HandOver *HandOver `json:"kv_hand_over,omitempty"`
+	Error    string    `json:"error,omitempty"`
 }
 
 // Op is one kind of operation: all calls of the same operation and size.
@@ -71,7 +73,7 @@ func Command() *cobra.Command {
 		Long: "Starts a daemon and the ranks of a tensor-parallel group on this machine's CPU, and runs the communication of decode steps:\n" +
 			"two all-reduces per layer, each of batch x hidden bf16 elements. For a model with experts it runs a few layers with expert\n" +
 			"parallelism: all-reduce, dispatch, combine and all-gather. Every element of every result is compared with an independent\n" +
-			"computation, after the calls that are timed.\n\n" +
+			"computation, after the calls that are timed. At the end the KV cache of a sequence goes from a prefill agent to two decode ranks.\n\n" +
 			"--device cuda runs the ranks on GPUs, by default one rank a GPU and " + gpuModel + ". The calls of a decode step are captured into a\n" +
 			"CUDA graph, which is launched twice for each step; the second launch is timed.\n\n" +
 			"transfer  from the time when the last rank has called until the call returns; median and 99th percentile of all calls of all ranks\n" +
@@ -237,12 +239,18 @@ func (p *play) demo(ctx context.Context, out io.Writer) (failed error) {
 		err = p.runCPU(ctx, &group, done, &report)
 	}
 	progress.Stop()
+	if err == nil {
+		report.HandOver, err = handOver(ctx, d.SocketPath(), p.shape, p.timeout)
+	}
 	report.OK = err == nil
 	if err != nil {
 		report.Error = err.Error()
 	}
 	for _, o := range report.Ops {
 		report.OK = report.OK && o.Wrong == 0 && o.Checked == o.Calls
+	}
+	if h := report.HandOver; h != nil {
+		report.OK = report.OK && h.Wrong == 0
 	}
 	return report.print(p, out)
 }

@@ -90,6 +90,9 @@ func (r *Report) gpuTable(p *play, out io.Writer) {
 	_ = w.Flush()
 	_, _ = fmt.Fprintf(out, "decode step: a launch of a graph of %s (%d nodes), the slowest rank's time by CUDA events; %s: that divided by %d\n",
 		cli.Count(r.Replays.Calls, "call"), r.Replays.Nodes, o.Op, o.Calls/r.Steps)
+	if r.HandOver != nil {
+		r.HandOver.write(out)
+	}
 	if !r.OK {
 		return
 	}

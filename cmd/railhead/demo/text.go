@@ -18,6 +18,9 @@ func (r *Report) table(p *play, out io.Writer) {
 	}
 	_ = w.Flush()
 	_, _ = fmt.Fprintln(out, "wait: from the first rank's call to the last rank's; transfer: from then until the call returns")
+	if r.HandOver != nil {
+		r.HandOver.write(out)
+	}
 	if !r.OK {
 		return
 	}
