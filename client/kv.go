@@ -180,7 +180,9 @@ func (a *KVAgent) Revoke(ref KVReference) error {
 // Reuse uses blocks again, and returns how many are still being written.
 func (a *KVAgent) Reuse(cache KVCache, blocks []uint32) (waiting int, err error) {
 	var n C.uint32_t
-	err = call(func() C.rh_result { return C.rh_kv_reuse(a.h, C.uint32_t(cache), blockList(blocks), C.uint32_t(len(blocks)), &n) })
+	err = call(func() C.rh_result {
+		return C.rh_kv_reuse(a.h, C.uint32_t(cache), blockList(blocks), C.uint32_t(len(blocks)), &n)
+	})
 	return int(n), err
 }
 
