@@ -57,7 +57,7 @@ func Command() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVarP(&b.sizes.Min, "minbytes", "b", "64K", "smallest size of a transfer, in bytes")
-	f.StringVarP(&b.sizes.Max, "maxbytes", "e", "256M", "largest size of a transfer")
+	f.StringVarP(&b.sizes.Max, "maxbytes", "e", "64M", "largest size of a transfer")
 	f.Uint64VarP(&b.sizes.Factor, "stepfactor", "f", 4, "factor between sizes")
 	f.IntVarP(&b.iters, "iters", "i", 20, "timed transfers of a size")
 	f.StringVar(&b.blockBytes, "block-bytes", "64K", "size of a block: a power of two")
