@@ -293,6 +293,7 @@ func (e *Endpoint) join(key linkKey, h hello, version uint16, c *conn) *Refusal 
 		return &Refusal{RefusedStale, err.Error()}
 	}
 	f.link.streams[h.stream] = s
+	delete(e.halfOpen, c.tcp)
 	return nil
 }
 

@@ -398,24 +398,31 @@ func TestConnectionsWithoutAHelloAreBounded(t *testing.T) {
 	link(t, listen(t, config), b)
 }
 
-func TestAConnectionThatDoesNotBecomeALinkIsClosed(t *testing.T) {
+func TestAConnectionWithoutAHelloIsClosed(t *testing.T) {
 	config := patient("b", 2)
 	config.Handshake = 50 * time.Millisecond
 	b := listen(t, config)
-	silent, half := connect(t, b.Addresses()[0]), connect(t, b.Addresses()[0])
-	closed(t, silent)
-	await.Next(t, "the refusal", b.refusals)
-	_, _ = half.Write(strange(0).encode()) // it may be too late already
-	closed(t, half)
-	if err := await.Next(t, "the refusal", b.refusals); !strings.Contains(err.Error(), "within 50ms") && !strings.Contains(err.Error(), "timeout") {
+	closed(t, connect(t, b.Addresses()[0]))
+	if err := await.Next(t, "the refusal", b.refusals); !strings.Contains(err.Error(), "timeout") {
 		t.Error(err)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.Endpoint.mu.Lock(); b.total != 0 || len(b.forming) != 0 {
+}
+
+func TestALinkWhoseStreamsDoNotComeIsGivenUp(t *testing.T) {
+	config := patient("b", 2)
+	config.Handshake = 300 * time.Millisecond
+	b := listen(t, config)
+	await.True(t, "a link of which one stream was in time is given up", func() bool {
+		c := connect(t, b.Addresses()[0])
+		put(t, c, strange(0).encode())
+		closed(t, c)
+		return strings.Contains(await.Next(t, "the refusal", b.refusals).Error(), "its streams were not there within 300ms")
+	})
+	b.Endpoint.mu.Lock()
+	defer b.Endpoint.mu.Unlock()
+	if b.total != 0 || len(b.forming) != 0 || len(b.accepted) != 0 {
 		t.Errorf("%d links are counted, %d form", b.total, len(b.forming))
 	}
-	b.Endpoint.mu.Unlock()
 }
 
 func TestTheLinksOfAPeerAreBounded(t *testing.T) {

@@ -240,6 +240,21 @@ func TestASlowReceiverSlowsNobodyElse(t *testing.T) {
 	}
 }
 
+func TestMoreLargeMessagesThanMayBeBegunArrive(t *testing.T) {
+	a, b := listen(t, patient("a", 1)), listen(t, patient("b", 2))
+	l, _ := link(t, a, b)
+	const messages = 3 * maxLarge
+	payload := [][]byte{make([]byte, PieceBytes+1)}
+	for range messages {
+		if err := l.Send(Message{Payload: payload}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range messages {
+		b.next("received")
+	}
+}
+
 func TestALinkThatIsClosedEndsOnBothSidesAndItsMessagesFail(t *testing.T) {
 	a, b := listen(t, patient("a", 1)), listen(t, patient("b", 2))
 	free := make(chan struct{})
