@@ -385,7 +385,6 @@ func TestAFrozenEtcdIsNoticedAndWaitedFor(t *testing.T) {
 func TestARegistryStartsWithoutEtcd(t *testing.T) {
 	t.Parallel()
 	s := prepareServer(t, "http", "127.0.0.1")
-	began := time.Now()
 	a := open(t, "a", s.endpoint)
 	told := a.node(1, "10.0.0.1:1")
 	a.healthy("the registry may have changed since")
@@ -396,7 +395,7 @@ func TestARegistryStartsWithoutEtcd(t *testing.T) {
 	a.healthy("")
 	s.kill()
 	a.healthy("connection refused")
-	began = time.Now()
+	began := time.Now()
 	a.Close()
 	if took := time.Since(began); took > await.Patience/2 {
 		t.Errorf("without etcd Close took %v", took)

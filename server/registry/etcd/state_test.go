@@ -620,7 +620,46 @@ func TestAnEtcdThatWasSetBackIsWrittenToAgain(t *testing.T) {
 	for _, call := range s.news {
 		call()
 	}
-	if w, found := s.next(); !found || w.remove || w.value != encode(&x) || told != 1 {
+	w, found := s.next()
+	if !found || w.remove || w.value != encode(&x) || told != 1 {
 		t.Errorf("%+v, %t, told %d times", w, found, told)
+	}
+	s.done(&w, 3)
+	// An etcd that does not know the lease may have lost everything, whatever its revision.
+	if s.lost(); !s.saw(100) {
+		t.Error("it is not listed again")
+	}
+}
+
+// The view may be ahead of the outcome of a write.
+func TestAnOutcomeThatComesAfterLaterChangesIsComparedWithThem(t *testing.T) {
+	x := record{key: agentKey("x"), node: "a", incarnation: 1}
+	later := x
+	later.incarnation = 2
+	for _, c := range []struct {
+		name     string
+		change   change
+		replaced bool
+	}{
+		{"it was removed", change{key: x.key, revision: 3}, false},
+		{"it was replaced", put(later, 3, 9), true},
+	} {
+		s := newState("a")
+		s.granted(1)
+		s.listed(1, map[string]entry{})
+		var told []error
+		if err := s.announce(x, func(err error) { told = append(told, err) }); err != nil {
+			t.Fatal(err)
+		}
+		w, _ := s.next()
+		s.events([]change{put(x, 2, 1), c.change})
+		s.done(&w, 2)
+		for _, call := range s.news {
+			call()
+		}
+		_, again := s.next()
+		if again == c.replaced || len(told) == 0 || told[0] != nil || c.replaced != (len(told) == 2 && errors.Is(told[1], registry.ErrReplaced)) {
+			t.Errorf("%s: written again %t, told %v", c.name, again, told)
+		}
 	}
 }
