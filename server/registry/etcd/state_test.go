@@ -663,3 +663,31 @@ func TestAnOutcomeThatComesAfterLaterChangesIsComparedWithThem(t *testing.T) {
 		}
 	}
 }
+
+// A write that the driver has given up may be executed when the record has been withdrawn.
+func TestARecordThatNobodyWantsAnyMoreIsRemoved(t *testing.T) {
+	s := newState("a")
+	s.granted(1)
+	s.listed(1, map[string]entry{})
+	x := record{key: agentKey("x"), node: "a", incarnation: 1}
+	if err := s.announce(x, nil); err != nil {
+		t.Fatal(err)
+	}
+	w, _ := s.next()
+	s.failed(&w)
+	s.withdraw(x.key, 1)
+	w, _ = s.next()
+	s.refused(&w, nil)
+	s.events([]change{put(x, 2, 7)}) // of an earlier process: it ends with its lease
+	if w, found := s.next(); found {
+		t.Errorf("%+v", w)
+	}
+	s.events([]change{put(x, 3, 1)})
+	w, found := s.next()
+	if !found || !w.remove || w.lease != 1 {
+		t.Errorf("%+v, %t", w, found)
+	}
+	if s.done(&w, 4); len(s.own) > 0 {
+		t.Errorf("%d announcements are left", len(s.own))
+	}
+}
