@@ -691,3 +691,52 @@ func TestARecordThatNobodyWantsAnyMoreIsRemoved(t *testing.T) {
 		t.Errorf("%d announcements are left", len(s.own))
 	}
 }
+
+func TestARecordThatIsAnnouncedAgainDuringItsRemovalIsWrittenAgain(t *testing.T) {
+	s := newState("a")
+	s.granted(1)
+	s.listed(1, map[string]entry{})
+	x := record{key: agentKey("x"), node: "a", incarnation: 1}
+	told := 0
+	announce := func() {
+		if err := s.announce(x, func(error) { told++ }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	announce()
+	w, _ := s.next()
+	s.done(&w, 2)
+	s.withdraw(x.key, 1)
+	removal, _ := s.next()
+	s.news = nil
+	announce()
+	if s.done(&removal, 3); len(s.news) > 0 {
+		t.Error("it is told that it is registered, and was removed")
+	}
+	if w, found := s.next(); !found || w.remove {
+		t.Errorf("%+v, %t", w, found)
+	}
+}
+
+// Revisions of an etcd that has lost its data say nothing about the next one's.
+func TestAnExpectationEndsWithTheLease(t *testing.T) {
+	s := newState("a")
+	s.granted(1)
+	s.listed(1, map[string]entry{})
+	x := record{key: agentKey("x"), node: "a", incarnation: 2}
+	if err := s.announce(x, nil); err != nil {
+		t.Fatal(err)
+	}
+	w, _ := s.next()
+	earlier := x
+	earlier.incarnation = 1
+	s.refused(&w, &entry{record: earlier, revision: 5, lease: 9})
+	if w, _ = s.next(); w.expect != 5 {
+		t.Errorf("%+v", w)
+	}
+	s.failed(&w)
+	s.granted(2)
+	if w, found := s.next(); !found || w.expect != 0 || w.lease != 2 {
+		t.Errorf("%+v, %t", w, found)
+	}
+}
