@@ -102,7 +102,7 @@ func TestWindowWordRoundTrips(t *testing.T) {
 			t.Fatalf("%d bytes at %d of memory %d became %d at %d of %d, %t", bytes, offset, memory, b, o, m, ok)
 		}
 	})
-	for _, bad := range [][3]uint64{{0, 0, 0}, {1, 64 << 10, 0}, {0, 4096, 0}, {0, 64 << 10, 1}, {0, 64 << 10, 4}, {64 << 38, 64 << 10, 0}} {
+	for _, bad := range [][3]uint64{{0, 0, 0}, {1, 64 << 10, 0}, {0, 4096, 0}, {0, 64 << 10, 1}, {0, 64 << 10, 4}, {64 << 38, 64 << 10, 0}, {0, 64 << 38, 0}} {
 		if w, err := l.WindowEntry(bad[0], bad[1], uint32(bad[2])); err == nil {
 			t.Errorf("%v became %#x", bad, w)
 		}
