@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"railhead/client"
+	"railhead/internal/await"
 	"railhead/internal/rank"
 	"railhead/internal/wire"
 )
@@ -349,6 +350,49 @@ func TestAControlSegmentWithPartsOutOfRangeIsRefused(t *testing.T) {
 			return answers
 		}))
 		wantError(t, err, wire.ResultProtocol, "comm_init", "rank 0", what)
+	}
+}
+
+// Their words would be at addresses at which atomic operations are not.
+func TestAControlSegmentWithElementsThatAreNoWholeWordsIsRefused(t *testing.T) {
+	err := liveWith(t, inTurn(turnJoin, func(f *fake, answers []answer) []answer {
+		h := wire.ControlHeader{Magic: wire.ControlMagic, Version: wire.ControlVersion, World: 1, Group: 7, Parts: wire.PartsOf(1)}
+		h.Parts.Lines.Stride += 4
+		f.writeHeader(answers[0].fds[0], h)
+		return answers
+	}))
+	wantError(t, err, wire.ResultProtocol, "comm_init", "rank 0", "rank lines out of range")
+}
+
+// The other ranks wait for this one until the daemon hears of it.
+func TestARankThatCannotAttachTellsTheDaemon(t *testing.T) {
+	for _, c := range []struct {
+		seals  int
+		result wire.Result
+		errno  unix.Errno
+	}{
+		{sealed, wire.ResultOK, 0},
+		{0, wire.ResultProtocol, unix.EPROTO},
+		{sealed | unix.F_SEAL_WRITE, wire.ResultOutOfMemory, unix.ENOMEM},
+	} {
+		told := make(chan int32, 1)
+		err := liveWith(t, func(f *fake, turn int, answers []answer) []answer {
+			switch turn {
+			case turnJoin:
+				answers[1].fds = []int{f.segment(fakeHeap, c.seals)}
+			case turnAttached:
+				told <- f.errno
+			}
+			return answers
+		})
+		if c.result != wire.ResultOK {
+			wantError(t, err, c.result, "comm_init")
+		} else if err != nil {
+			t.Error(err)
+		}
+		if errno := await.Next(t, "Attached", told); unix.Errno(errno) != c.errno {
+			t.Errorf("a heap with seals %#x: the daemon is told errno %d, want %d", c.seals, errno, c.errno)
+		}
 	}
 }
 

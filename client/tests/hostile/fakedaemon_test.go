@@ -43,6 +43,7 @@ type fake struct {
 	path  string
 	count int    // connections before this one
 	group uint64 // number of the group that the client must use; 0 = any
+	errno int32  // of the last Attached
 }
 
 // die ends the daemon for good. Its listener stays open, so that nothingLeaks counts it before and afterwards.
@@ -169,6 +170,7 @@ func (f *fake) reply(m wire.Message) []answer {
 	case *wire.Join:
 		return []answer{f.joined(1, r), {encode(&wire.Heap{Group: 7, Local: 0, PID: 1}, r), []int{f.segment(fakeHeap, sealed)}}}
 	case *wire.Attached:
+		f.errno = m.Error
 		return say(&wire.GroupReady{Group: 7})
 	case *wire.WindowAlloc:
 		return say(&wire.WindowCommit{Group: 7, Offset: fakeScratch, Bytes: fakeWindow, Memory: wire.MemoryCPU, Granularity: fakeWindow})

@@ -2,6 +2,10 @@ package hostile
 
 import (
 	"encoding/binary"
+	"fmt"
+	"math"
+	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -169,6 +173,117 @@ func TestACallTakesItsOutcomeFromTheLedgerIfTheDaemonDies(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Another rank can write into the ledger.
+func TestATextOfTheLedgerThatIsNoneIsNotTold(t *testing.T) {
+	for what, text := range map[string]string{
+		"without an end": strings.Repeat("x", wire.TextBytes),
+		"not UTF-8":      "spoilt" + string([]byte{0xff}),
+	} {
+		o := wire.Outcome{Op: wire.OpWindowAlloc, Code: wire.ResultOutOfMemory}
+		copy(o.Text[:], text)
+		err := allocateByLedger(t, o)
+		wantError(t, err, wire.ResultOutOfMemory)
+		if err != nil && (strings.Contains(err.Error(), strings.Repeat("x", wire.TextBytes)) || strings.Contains(err.Error(), "spoilt")) {
+			t.Errorf("a text %s is told: %v", what, err)
+		}
+	}
+}
+
+// allocateByLedger is the error of a window_alloc during which the daemon writes the outcome and dies.
+func allocateByLedger(t *testing.T, o wire.Outcome) (err error) {
+	t.Helper()
+	byLedger(t, o, func(c *client.Comm) { _, err = c.AllocWindow(fakeWindow) })
+	return err
+}
+
+// byLedger calls a set-up function in a group of one, whose daemon writes the outcome when it is asked and dies.
+func byLedger(t *testing.T, o wire.Outcome, call func(c *client.Comm)) {
+	t.Helper()
+	var control atomic.Int64 // descriptor of the control segment; atomic, because the fake daemon is another goroutine
+	path := startFake(t, func(f *fake, at int, answers []answer) []answer {
+		switch at {
+		case turnJoin:
+			control.Store(int64(keep(t, answers[0].fds[0])))
+		case turnAttached:
+			writeLedger(t, int(control.Load()), 1, wire.Outcome{Op: wire.OpCommInit})
+		case turnAttached + 1:
+			writeLedger(t, int(control.Load()), 2, o)
+			f.die()
+			return nil
+		}
+		return answers
+	})
+	nothingLeaks(t, func() {
+		comm, leave := joinFake(t, path, 1)
+		defer leave()
+		call(comm)
+		_ = unix.Close(int(control.Load()))
+	})
+}
+
+func TestANumberOfTheLedgerThatNoWindowCanHaveIsRefused(t *testing.T) {
+	for _, number := range []uint32{0, wire.MaxRegion + 1, math.MaxInt32} {
+		o := wire.Outcome{Op: wire.OpWindowRegister, Region: number, StagedLocal: -1, Bytes: peerBytes}
+		var err error
+		byLedger(t, o, func(c *client.Comm) {
+			mine := ownMemfd(t, peerBytes)
+			defer mine.Release()
+			_, err = c.Register(mine.Config())
+		})
+		wantError(t, err, wire.ResultProtocol, "window_register: rank 0", fmt.Sprintf("window number %d", number))
+	}
+}
+
+// What was mapped with the daemon that died is unmapped, and does not count at the next one.
+func TestARegistrationIsRepeatedAsIfNothingHadBeenMapped(t *testing.T) {
+	spoil := fakePair(gives(peer()), says(wire.Registered{Region: 1, StagedLocal: -1}))
+	path := startFake(t, func(f *fake, turn int, answers []answer) []answer {
+		switch {
+		case f.count > 0 && turn == turnReannounce:
+			return answers
+		case f.count == 0 && turn == turnPairMapped:
+			_ = f.conn.Close()
+			return nil
+		}
+		return spoil(f, turn, answers) // a Register comes in the same turn of both connections
+	})
+	nothingLeaks(t, func() {
+		c, leave := joinFake(t, path, 2)
+		defer leave()
+		o := ownMemfd(t, peerBytes)
+		defer o.Release()
+		if _, err := c.Register(o.Config()); err != nil {
+			t.Error(err)
+		}
+		maps, err := os.ReadFile("/proc/self/maps")
+		const want = 4 // the control segment, two heaps, and the peer's memory
+		if got := strings.Count(string(maps), "memfd:"+segmentName(path)+" "); err != nil || got != want {
+			t.Errorf("%d segments are mapped, want %d (%v)", got, want, err)
+		}
+	})
+}
+
+func commInitEndsThoughEveryDaemonDies(t *testing.T) {
+	path := startFake(t, func(f *fake, turn int, answers []answer) []answer {
+		if turn == turnJoin {
+			_ = f.conn.Close()
+			return nil
+		}
+		return answers
+	})
+	session, err := client.Connect(path, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = session.Close() }()
+	late := time.AfterFunc(patience/2, func() { _ = session.Close() }) // ends the call
+	_, err = session.Init(client.CommConfig{Group: "fake", Rank: 0, World: 1, Timeout: 300 * time.Millisecond})
+	if !late.Stop() {
+		t.Error("comm_init goes on for ever")
+	}
+	wantError(t, err, wire.ResultDaemonLost, "comm_init", "rank 0")
 }
 
 // keep duplicates a descriptor.

@@ -20,6 +20,7 @@ func TestCallsThatWaitForADaemonEndAndLeakNothing(t *testing.T) {
 		"every call has a deadline if the daemon does not answer":                     everyCallHasADeadlineIfTheDaemonDoesNotAnswer,
 		"protocol errors of a restarted daemon are refused, and collectives continue": protocolErrorsOfARestartedDaemonAreRefusedAndCollectivesContinue,
 		"peer memory stays mapped if other ranks may use it":                          peerMemoryStaysMappedIfOtherRanksMayUseIt,
+		"comm_init ends though every daemon dies":                                     commInitEndsThoughEveryDaemonDies,
 		"finalize of a broken group does not wait for a daemon that hangs":            finalizeOfABrokenGroupDoesNotWaitForAHungDaemon,
 	}
 	nothingLeaks(t, func() {
