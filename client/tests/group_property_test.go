@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -255,6 +256,15 @@ func TestAGroupThatFailsRunsNothing(t *testing.T) {
 			if wrong.want == nil && (!errors.As(err, &e) || e.Result != wire.ResultInvalidArgument) {
 				return fmt.Errorf("got %v, want an invalid argument", err)
 			}
+		}
+		// Of several failures the first is told.
+		err := client.Group(func() error {
+			_ = m.Broadcast(send, recv, 16, client.F32, 2)
+			_ = m.Send(send, 16, client.F32, 3)
+			return nil
+		})
+		if err == nil || !strings.Contains(err.Error(), "broadcast: rank") || strings.Contains(err.Error(), "send: rank") {
+			return fmt.Errorf("after a broadcast and a send that failed: %w", err)
 		}
 		if !bytes.Equal(recv, bytes.Repeat([]byte{poison}, 64)) {
 			return errors.New("a call of a failed group ran")
