@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,32 +40,42 @@ func upTo(n int) []uint32 {
 	return list
 }
 
-// running starts a transfer of 64 MiB and returns when it has moved something. It holds the threads: none begins a piece until goOn is called.
-func running(t *testing.T, n *Node, prefill, decode *testAgent) (id uint64, source, target []byte, ref kvwire.Reference, caches [2]uint32, goOn func()) {
+// gate lets threads move some pieces, and holds them before the next ones until it is opened.
+type gate struct {
+	left    atomic.Int64
+	waiting atomic.Int64
+	opened  chan struct{}
+}
+
+func newGate(pieces int64) *gate {
+	g := &gate{opened: make(chan struct{})}
+	g.left.Store(pieces)
+	return g
+}
+
+func (g *gate) pass() {
+	if g.left.Add(-1) < 0 {
+		g.waiting.Add(1)
+		<-g.opened
+	}
+}
+
+// running starts a transfer of 64 layers, and returns when both threads wait at the gate.
+func running(t *testing.T, g *gate, prefill, decode *testAgent) (id uint64, source, target []byte, ref kvwire.Reference, caches [2]uint32) {
 	t.Helper()
-	const layers, blocks = 64, 16
+	const layers, blocks = 64, 4
 	caches[0], source = prefill.layered(layers, blocks)
 	caches[1], target = decode.layered(layers, blocks)
 	fill(source, 7)
 	ref = prefill.grant(caches[0], decode.name, 1, kvwire.Range{Count: blocks})
 	id = decode.start(op{
-		Submission: kvwire.Submission{Op: kvwire.OpRead, Flags: kvwire.EachLayer, Cache: caches[1], Tokens: blocks * 16, Reference: ref}, peer: prefill.name,
-		own: upTo(blocks),
+		Submission: kvwire.Submission{Op: kvwire.OpRead, Cache: caches[1], Tokens: blocks * 16, Reference: ref}, peer: prefill.name, own: upTo(blocks),
 	})
-	for {
-		c, err := decode.Wait(limit)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if c.Kind == kvwire.KindEnded {
-			t.Fatalf("the transfer has ended before anything could happen to it: %v %v", wire.Result(c.Result), c.Text)
-		}
-		if c.Layers > 0 {
-			n.pool.mu.Lock()
-			return id, source, target, ref, caches, n.pool.mu.Unlock
-		}
-	}
+	await(t, func() bool { return g.waiting.Load() == threads })
+	return id, source, target, ref, caches
 }
+
+const threads = 2
 
 // TestWhatEndsATransferInItsMiddle: each way has its own result, the transfer has moved a part, nothing is written after its end, and what is
 // missing can be moved alone if the cause is gone.
@@ -96,16 +107,17 @@ func TestWhatEndsATransferInItsMiddle(t *testing.T) {
 		}, wire.ResultStale, "the peer has ended", wire.ResultStale},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			n := startNode(t, Config{Threads: 2})
+			g := newGate(8)
+			n := startNode(t, Config{Threads: threads, beforePiece: g.pass})
 			prefill, decode := join(t, n, "prefill"), join(t, n, "decode")
-			id, source, target, ref, caches, goOn := running(t, n, prefill, decode)
+			id, source, target, ref, caches := running(t, g, prefill, decode)
 			a, err := n.agent("decode")
 			if err != nil {
 				t.Fatal(err)
 			}
 			c.do(prefill, decode, id, ref, caches)
 			await(t, func() bool { return c.seen(n, a, id) })
-			goOn()
+			close(g.opened)
 			end := decode.end(id)
 			if wire.Result(end.Result) != c.want || !bytes.Contains(end.Text[:], []byte(c.text)) {
 				t.Fatalf("%v %q, want %v with %q", wire.Result(end.Result), end.Text, c.want, c.text)
@@ -185,7 +197,7 @@ func (a *testAgent) missing(id uint64, from, most uint32) []kvwire.Piece {
 // checkMissing checks that all pieces which are not listed as missing have arrived.
 func (a *testAgent) checkMissing(id uint64, end kvwire.Completion, source, target []byte) {
 	a.t.Helper()
-	pieces := append(a.missing(id, 0, 5), a.missing(id, 5, 1<<20)...)
+	pieces := append(a.missing(id, 0, 1), a.missing(id, 1, 1<<20)...)
 	if len(pieces) != int(end.Missing) {
 		a.t.Errorf("%d pieces are listed, %d are missing", len(pieces), end.Missing)
 	}

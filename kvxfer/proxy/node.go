@@ -26,6 +26,8 @@ type Config struct {
 	Threads int // that copy; 0 = as many as the Go runtime uses, at most 8
 	Sizes   kvwire.Sizes
 	Log     *slog.Logger
+
+	beforePiece func() // of tests: called by a thread that has begun a piece, before it moves anything
 }
 
 // Node is the agents of a node, and the threads that move their bytes.

@@ -78,6 +78,9 @@ func (p *pool) run(n *Node) {
 			continue
 		}
 		p.add(j) // others move its next pieces meanwhile
+		if n.config.beforePiece != nil {
+			n.config.beforePiece()
+		}
 		j.move(piece)
 	}
 }
