@@ -5,8 +5,8 @@
  * submits transfers by references; nothing is collective, agents come and go, and nobody else is disturbed.
  *
  * The bytes are moved by the proxy process of the node's daemon. rh_kv_submit, rh_kv_resume, rh_kv_cancel and rh_kv_notify append to a ring
- * in shared memory, rh_kv_poll and rh_kv_receive read rings; they make no system call unless the proxy sleeps, and the library has no
- * thread for them. All other calls ask the proxy and wait for its answer.
+ * in shared memory, rh_kv_poll and rh_kv_receive read rings; they make no system call unless the proxy sleeps, or rh_kv_poll waits, but for a
+ * look at the socket, at most once a millisecond. The library has no thread for them. All other calls ask the proxy and wait for its answer.
  *
  * Every transfer ends, with one RH_KV_ENDED event: done (RH_OK: every byte is at its destination), or failed with a reason. From that
  * event on nothing uses its memory. A transfer that was cancelled or failed has moved some of its blocks, or parts of them: rh_kv_missing

@@ -226,9 +226,10 @@ func (a *testAgent) checkMissing(id uint64, end kvwire.Completion, source, targe
 func TestATransferEndsByItsDeadlineThoughNoThreadMovesIt(t *testing.T) {
 	n := startNode(t, Config{})
 	prefill, decode := join(t, n, "prefill"), join(t, n, "decode")
-	source, _ := prefill.pool(4, blockBytes, granule)
-	target, _ := decode.pool(4, blockBytes, granule)
-	ref := prefill.grant(source, "decode", 1, kvwire.Range{Count: 4})
+	const blocks = 256 // more than the agent's loop moves itself
+	source, _ := prefill.pool(blocks, blockBytes, granule)
+	target, _ := decode.pool(blocks, blockBytes, granule)
+	ref := prefill.grant(source, "decode", 1, kvwire.Range{Count: blocks})
 	done := make(chan kvwire.Completion)
 	n.pool.mu.Lock()
 	n.pool.closed = true // no thread takes anything any more
@@ -237,8 +238,8 @@ func TestATransferEndsByItsDeadlineThoughNoThreadMovesIt(t *testing.T) {
 	n.pool.wait.Wait()
 	go func() {
 		done <- decode.end(decode.start(op{
-			Submission: kvwire.Submission{Op: kvwire.OpRead, Cache: target, Tokens: 16, Reference: ref, TimeoutNs: uint64(20 * time.Millisecond)}, peer: "prefill",
-			own: []uint32{0},
+			Submission: kvwire.Submission{Op: kvwire.OpRead, Cache: target, Tokens: blocks * blockBytes / granule, Reference: ref, TimeoutNs: uint64(20 * time.Millisecond)},
+			peer:       "prefill", own: upTo(blocks),
 		}))
 	}()
 	if c := <-done; wire.Result(c.Result) != wire.ResultTimeout || c.Missing != 1 {

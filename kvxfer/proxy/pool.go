@@ -78,9 +78,20 @@ func (p *pool) run(n *Node) {
 			continue
 		}
 		p.add(j) // others move its next pieces meanwhile
-		if n.config.beforePiece != nil {
-			n.config.beforePiece()
-		}
-		j.move(piece)
+		n.move(j, piece)
 	}
+}
+
+// moveOne moves the only piece of a job on the calling goroutine.
+func (n *Node) moveOne(j *job) {
+	if piece, ok := j.next(n.now()); ok {
+		n.move(j, piece)
+	}
+}
+
+func (n *Node) move(j *job, piece int) {
+	if n.config.beforePiece != nil {
+		n.config.beforePiece()
+	}
+	j.move(piece)
 }

@@ -127,11 +127,19 @@ func (a *Agent) begin(s *kvwire.Submission, w *what, pieces []piece, payload []b
 		a.jobs[s.ID] = j
 	}
 	a.mu.Unlock()
-	if err == nil {
+	if err != nil {
+		return err
+	}
+	if len(pieces) == 1 && w.chunks[pieces[0].chunk].prepared.Bytes() <= inlineBytes {
+		a.node.moveOne(j)
+	} else {
 		a.node.pool.add(j)
 	}
-	return err
+	return nil
 }
+
+// inlineBytes is up to how many bytes an agent's loop moves a transfer itself: waking a thread would take longer.
+const inlineBytes = 128 << 10
 
 // what finds out what a transfer moves, and checks everything that can be checked before the first byte.
 func (a *Agent) what(s *kvwire.Submission, g *arguments) (*what, error) {

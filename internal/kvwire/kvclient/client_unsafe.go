@@ -44,18 +44,18 @@ func Open(conn *net.UnixConn) (*Client, error) {
 	b, oob := make([]byte, kvwire.MaxMessage), make([]byte, 256)
 	n, oobn, _, _, err := conn.ReadMsgUnix(b, oob)
 	if err != nil {
-		return nil, fmt.Errorf("Hello: %w", err)
+		return nil, fmt.Errorf("reading Hello: %w", err)
 	}
 	if _, err := binary.Decode(b[:n], binary.LittleEndian, &c.Hello); err != nil {
-		return nil, fmt.Errorf("Hello of %d bytes: %w", n, err)
+		return nil, fmt.Errorf("a Hello of %d bytes: %w", n, err)
 	}
 	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
 	if err != nil || len(messages) != 1 {
-		return nil, fmt.Errorf("Hello without descriptors: %v", err)
+		return nil, fmt.Errorf("a Hello without descriptors: %v", err)
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
 	if err != nil || len(fds) != kvwire.Descriptors {
-		return nil, fmt.Errorf("Hello with %d descriptors: %v", len(fds), err)
+		return nil, fmt.Errorf("a Hello with %d descriptors: %v", len(fds), err)
 	}
 	c.bell, c.mine = os.NewFile(uintptr(fds[1]), "bell"), os.NewFile(uintptr(fds[2]), "bell")
 	c.Memory, err = unix.Mmap(fds[0], 0, int(c.Hello.SegmentBytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
