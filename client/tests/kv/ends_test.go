@@ -5,9 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -44,6 +47,31 @@ func proxyPID(t *testing.T) int {
 	return 0
 }
 
+// stop stops a process, and waits until all of its threads have stopped: some may go on for a moment.
+func stop(t *testing.T, pid int) {
+	t.Helper()
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(limit); ; time.Sleep(time.Millisecond) {
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		if err != nil || len(tasks) == 0 {
+			t.Fatalf("no threads of process %d: %v", pid, err)
+		}
+		running := slices.ContainsFunc(tasks, func(task string) bool {
+			stat, err := os.ReadFile(task)
+			_, state, _ := bytes.Cut(stat, []byte(") "))
+			return err != nil || !bytes.HasPrefix(state, []byte("T"))
+		})
+		if !running {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the process does not stop")
+		}
+	}
+}
+
 func result(err error) wire.Result {
 	var e *client.Error
 	if errors.As(err, &e) {
@@ -59,9 +87,7 @@ func TestWhenTheProxyDies(t *testing.T) {
 	prefill, decode := join(t, connect(t, s), "prefill", 4), join(t, connect(t, s), "decode", 4)
 	ref := prefill.grant(nil, client.KVRead, "decode")
 	pid := proxyPID(t)
-	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, pid)
 	x := client.KVTransfer{Op: client.KVRead, Cache: decode.pool, Peer: "prefill", Reference: ref, Blocks: []uint32{1}}
 	var ids []uint64
 	for range 3 {
@@ -125,9 +151,7 @@ func TestWhenTheDaemonEndsItsAgentsDo(t *testing.T) {
 func TestAProxyThatHangsIsKilled(t *testing.T) {
 	s := startDaemon(t)
 	a := join(t, connect(t, s), "a", 4)
-	if err := unix.Kill(proxyPID(t), unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, proxyPID(t))
 	begin := time.Now()
 	_, err := a.Poll(40 * time.Second)
 	if result(err) != wire.ResultDaemonLost {
