@@ -64,6 +64,15 @@ func (p *process) read() {
 	close(p.ended)
 }
 
+func (p *process) hasEnded() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
+}
+
 func (p *process) kill() { _ = p.command.Process.Kill() }
 
 func (p *process) send(kind proxycontrol.Kind, v any, fd int) error {

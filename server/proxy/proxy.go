@@ -89,10 +89,25 @@ func (s *Supervisor) PID() int {
 // Agent gives the process an agent, and returns its client's end of the socket. It starts the process if there is none; after a process
 // that has ended early it waits, at most longestWait or until ctx ends.
 func (s *Supervisor) Agent(ctx context.Context, named proxycontrol.Named) (client *os.File, err error) {
-	p, err := s.process(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("proxy: %w", err)
+	for {
+		p, err := s.process(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("proxy: %w", err)
+		}
+		client, err = p.agent(named)
+		if !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
+			return client, err
+		}
+		select { // it has died, which the supervisor is about to see
+		case <-p.ended:
+		case <-ctx.Done():
+			return nil, err
+		}
 	}
+}
+
+// agent gives the process an agent.
+func (p *process) agent(named proxycontrol.Named) (client *os.File, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("proxy: socketpair: %w", err)
@@ -137,10 +152,13 @@ func (s *Supervisor) process(ctx context.Context) (*process, error) {
 		if s.closed {
 			return nil, ErrClosed
 		}
-		if s.running != nil {
-			return s.running, nil
-		}
 		left := time.Until(s.notBefore)
+		if s.running != nil {
+			if !s.running.hasEnded() {
+				return s.running, nil
+			}
+			left = time.Millisecond // watch is about to see it
+		}
 		if left <= 0 {
 			break
 		}
