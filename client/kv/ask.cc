@@ -13,34 +13,6 @@
 
 namespace railhead::client {
 
-namespace {
-
-// Sends a packet of two parts before the deadline. Returns 0 or an errno, ETIMEDOUT where there was no room.
-int sendParts(int socket, iovec parts[2], int fd, int64_t deadlineNs) {
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr m = {};
-  m.msg_iov = parts;
-  m.msg_iovlen = 2;
-  if (fd >= 0) {
-    m.msg_control = control;
-    m.msg_controllen = sizeof control;
-    cmsghdr* c = CMSG_FIRSTHDR(&m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(c), &fd, sizeof fd);
-  }
-  for (;;) {
-    if (sendmsg(socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return 0;
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN && errno != ETOOMANYREFS) return errno;
-    if (host::nowNs() >= deadlineNs) return ETIMEDOUT;
-    pollOne(socket, errno == EAGAIN ? POLLOUT : 0, deadlineNs < host::nowNs() + 1000000 ? deadlineNs : host::nowNs() + 1000000);
-  }
-}
-
-}  // namespace
-
 rh_result KvAgent::ask(const char* operation, void* message, uint32_t type, size_t size, const void* list, size_t listBytes, int fd,
                        rhk_result* answer, void* answerList, size_t answerBytes) {
   if (size + listBytes > RHK_MAX_MESSAGE) {
@@ -49,9 +21,8 @@ rh_result KvAgent::ask(const char* operation, void* message, uint32_t type, size
   pthread_mutex_lock(&asking_);
   auto* h = static_cast<rhk_header*>(message);
   *h = {RHK_MAGIC, type, static_cast<uint32_t>(size + listBytes), 0, ++request_};
-  iovec parts[2] = {{message, size}, {const_cast<void*>(list), listBytes}};
   const int64_t deadline = host::nowNs() + timeoutNs_;
-  const int error = sendParts(socket_, parts, fd, deadline);
+  const int error = sendPacket(socket_, message, size, list, listBytes, fd, deadline);
   rh_result result = RH_OK;
   if (error == EPIPE || error == ECONNRESET) {
     result = lost(operation);

@@ -40,6 +40,8 @@ struct Member {
 
 // Sends one packet on a non-blocking socket before the deadline. Returns 0 or an errno, ETIMEDOUT where there was no room.
 int sendPacket(int socket, const void* bytes, size_t size, int fd, int64_t deadlineNs);
+// The same for a packet whose bytes lie in two places.
+int sendPacket(int socket, const void* bytes, size_t size, const void* more, size_t moreSize, int fd, int64_t deadlineNs);
 
 // The connection on which a member is announced.
 struct Announcer {

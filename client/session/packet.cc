@@ -91,11 +91,15 @@ void pollOne(int fd, short events, int64_t deadlineNs) {
 }
 
 int sendPacket(int socket, const void* bytes, size_t size, int fd, int64_t deadlineNs) {
+  return sendPacket(socket, bytes, size, nullptr, 0, fd, deadlineNs);
+}
+
+int sendPacket(int socket, const void* bytes, size_t size, const void* more, size_t moreSize, int fd, int64_t deadlineNs) {
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  iovec io = {const_cast<void*>(bytes), size};
+  iovec parts[2] = {{const_cast<void*>(bytes), size}, {const_cast<void*>(more), moreSize}};
   msghdr m = {};
-  m.msg_iov = &io;
-  m.msg_iovlen = 1;
+  m.msg_iov = parts;
+  m.msg_iovlen = moreSize > 0 ? 2 : 1;
   if (fd >= 0) {
     m.msg_control = control;
     m.msg_controllen = sizeof control;
